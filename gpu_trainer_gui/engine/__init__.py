@@ -1,0 +1,1 @@
+"""Does the training. torch, torchvision and numpy: no Qt."""

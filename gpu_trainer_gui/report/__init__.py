@@ -1,0 +1,1 @@
+"""Recordings written out in other formats."""

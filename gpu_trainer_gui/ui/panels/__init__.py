@@ -1,0 +1,1 @@
+"""One panel a file; they never import each other."""
