@@ -48,7 +48,7 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     optimiser: Optimiser = "adam"
     learning_rate: float = 0.001
     weight_decay: float = 0.0
-    fused: bool = False
+    fused: bool = True
     seed: int = 123
     width: float = 1.0
     input: Input = "resident"
@@ -127,6 +127,8 @@ def problems(job: TrainingJob) -> list[JobError]:
         found.append(JobError("data", "must name a data set or a folder"))
     if job.accumulate > 1 and job.launch != "eager":
         found.append(JobError("accumulate", f"must be 1 with launch {job.launch}: a captured step is one batch"))
+    if job.launch == "graph" and job.input != "resident":
+        found.append(JobError("launch", f"graph needs input resident, not {job.input}: it gathers its batch itself"))
     return found
 
 
