@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 
@@ -52,7 +53,7 @@ def _by_clock(learner: Learner, feed: Feed, batches: Iterator[tuple[torch.Tensor
         marks.append(time.perf_counter())
 
     _one_step(learner, feed, batches, mark)
-    return [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    return [after - before for before, after in pairwise(marks)]
 
 
 def _by_events(learner: Learner, feed: Feed, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
@@ -67,7 +68,7 @@ def _by_events(learner: Learner, feed: Feed, batches: Iterator[tuple[torch.Tenso
     torch.cuda._sleep(_STALL_CYCLES)
     _one_step(learner, feed, batches, mark)
     synchronise(learner.device)
-    return [before.elapsed_time(after) / 1000 for before, after in zip(marks, marks[1:], strict=False)]
+    return [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
 
 
 def _one_step(

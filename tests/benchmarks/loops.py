@@ -20,8 +20,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from gpu_trainer_gui.engine.datasets import ImageSet
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -30,7 +32,6 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from gpu_trainer_gui.engine import models, train
 from gpu_trainer_gui.engine.batches import normalised
 from gpu_trainer_gui.engine.clock import synchronise
-from gpu_trainer_gui.engine.datasets import ImageSet
 from gpu_trainer_gui.engine.learner import set_precision
 from gpu_trainer_gui.runs.environment import Device, Environment
 from gpu_trainer_gui.runs.events import EpochDone, RunFailed
@@ -296,7 +297,7 @@ def main() -> None:
         label = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
         show(f"{options.work}, batch {job.batch_size}, {images:,} images, {name} ({label})", results[name])
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
+        with Path(options.json).open("w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)
 
 

@@ -24,12 +24,12 @@ def test_the_flux_model_starts_glorot_uniform_with_zero_biases():
 
 def test_the_equinox_model_pools_with_stride_one():
     model = build("equinox-cnn", channels=1, size=(28, 28), classes=10)
-    assert [m.in_features for m in model.modules() if isinstance(m, nn.Linear)][0] == 30976
+    assert next(m.in_features for m in model.modules() if isinstance(m, nn.Linear)) == 30976
 
 
 def test_the_simple_model_keeps_the_size():
     model = build("simple-cnn", channels=3, size=(32, 32), classes=10)
-    assert [m.in_features for m in model.modules() if isinstance(m, nn.Linear)][0] == 65536
+    assert next(m.in_features for m in model.modules() if isinstance(m, nn.Linear)) == 65536
 
 
 @pytest.mark.parametrize("name", CHOICES["model"])

@@ -4,11 +4,11 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from gpu_trainer_gui.engine.datasets import load_pair
 from torch import nn
 
 from gpu_trainer_gui.engine import models
 from gpu_trainer_gui.engine.batches import Table, normalised, order_of_epoch, sizes
-from gpu_trainer_gui.engine.datasets import load_pair
 from gpu_trainer_gui.engine.train import Kept, run
 from gpu_trainer_gui.runs.environment import Device, Environment
 from gpu_trainer_gui.runs.events import (
