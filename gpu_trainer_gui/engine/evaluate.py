@@ -16,7 +16,12 @@ from gpu_trainer_gui.engine.learner import Learner
 from gpu_trainer_gui.runs.events import Evaluated, Predicted, SamplesShown
 
 SHOWN = 24
-_BATCH = 512
+
+
+def judged_at_once(batch_size: int) -> int:
+    """How many test images go through the model at once: never so many that judging takes more memory than training,
+    which keeps each layer's output for the backward pass."""
+    return max(16, min(512, 2 * batch_size))
 
 
 def finite(value: float) -> float | None:
@@ -31,9 +36,10 @@ def evaluate(
     began = time.perf_counter()
     loss_sum = torch.zeros((), device=learner.device)
     right = torch.zeros((), dtype=torch.int64, device=learner.device)
-    for first in range(0, len(test), _BATCH):
+    count = judged_at_once(learner.job.batch_size)
+    for first in range(0, len(test), count):
         check()
-        images, labels = test.span(first, _BATCH)
+        images, labels = test.span(first, count)
         logits = learner.logits(images)
         loss_sum += nn.functional.cross_entropy(logits, labels, reduction="sum")
         right += (logits.argmax(1) == labels).sum()

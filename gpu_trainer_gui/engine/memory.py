@@ -1,4 +1,4 @@
-"""What a run's memory is: the CUDA allocator's figures, their parts, and the allocator's map."""
+"""Reads how much memory a run takes, as often as it costs nothing to ask."""
 
 from __future__ import annotations
 

@@ -193,6 +193,23 @@ class MemoryMap(Event):
     segments: tuple[MemorySegment, ...]
 
 
+class MemoryEstimated(Event):
+    """What a job is expected to take on a device before it runs: ``fixed`` + ``per_image`` x batch, in bytes.
+
+    ``fixed`` includes the data set where it is resident; ``free`` is what the card has now, memory that this process
+    has cached counted in; ``largest_batch`` is the largest that fits (None: not even one image).
+    """
+
+    device: str
+    batch_size: int
+    fixed: int
+    per_image: float
+    needed: int
+    free: int
+    total: int
+    largest_batch: int | None
+
+
 class HardwareSampled(Event):
     """One reading of the driver and the host: shares 0 to 1, watts, degrees Celsius, MHz, bytes a second."""
 
@@ -270,7 +287,7 @@ RunEvent = (
     RunStarted | Progress | Notice | SamplesShown | Prepared | BatchesDone | EpochDone | Evaluated | StepAnatomy
     | MemorySampled | MemoryBreakdown | MemoryMap | HardwareSampled | Predicted | RunFinished | RunFailed
 )  # fmt: skip
-AnyEvent = WorkerReady | RunEvent | Saved | DataListed | CommandDone
+AnyEvent = WorkerReady | RunEvent | MemoryEstimated | Saved | DataListed | CommandDone
 ENDS = (RunFinished, RunFailed)
 
 
@@ -308,6 +325,13 @@ class MapMemory(Command):
     snapshot: str | None = None
 
 
+class EstimateMemory(Command):
+    """Tell what a job would take on a device, from two small measurements there; answered by MemoryEstimated."""
+
+    job: TrainingJob
+    device: str
+
+
 class ListData(Command):
     """Tell every known data set and where it lies."""
 
@@ -329,7 +353,7 @@ class Quit(Command):
     """End the worker."""
 
 
-AnyCommand = Run | Stop | Predict | Save | MapMemory | ListData | FetchData | ImportData | Quit
+AnyCommand = Run | Stop | Predict | Save | MapMemory | EstimateMemory | ListData | FetchData | ImportData | Quit
 
 _encoder = msgspec.json.Encoder()
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
