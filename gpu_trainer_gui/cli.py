@@ -16,6 +16,8 @@ from gpu_trainer_gui.runs.job import JobError
 COMMANDS = {
     "bench": "train on devices without a window and compare them",
     "devices": "what can train here, and what is wrong with the rest",
+    "ladder": "one recipe rung by rung: what makes a GPU fast",
+    "sweep": "speed against batch size, width or number of images",
     "data": "list, fetch, import and delete data sets",
 }
 

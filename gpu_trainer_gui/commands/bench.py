@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gpu_trainer_gui.commands import knobs
 from gpu_trainer_gui.experiments import race
-from gpu_trainer_gui.runs.events import AnyEvent, RunFailed, RunFinished, WorkerReady
-from gpu_trainer_gui.runs.job import JobError
-from gpu_trainer_gui.runs.recording import Recorder
+from gpu_trainer_gui.runs.events import RunFailed, RunFinished
 from gpu_trainer_gui.runs.series import RunSeries, Session
 from gpu_trainer_gui.runs.verdict import Verdict, judge
-
-if TYPE_CHECKING:
-    from gpu_trainer_gui.engine.train import Kept
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,91 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Race and print. Returns the exit code; JobError (wrong usage) is left to the caller."""
     job = knobs.job_from(options)
-    _check_outputs(options)
-    from gpu_trainer_gui.engine import devices, train
+    # torch takes seconds to import: wrong usage is told before it
+    from gpu_trainer_gui.commands import training
 
+    training.check_output(options, "json", "record")
     notes = Console(stderr=True)
-    ready = _looked(devices.look(), notes)
-    usable = [device.name for device in ready.devices if device.usable]
-    plan = race.plan(job, knobs.devices_from(options.devices, usable))
-    found = [devices.find(planned.device, ready) for planned in plan]
-    recorder = Recorder(options.record) if options.record else None
-    session, kept = Session(), train.Kept()
-    with _stopping(kept), _shown(notes) as show:
-        for planned, device in zip(plan, found, strict=True):
-            for event in train.run(planned.job, device, ready.environment, kept):
-                session.feed(event)
-                if recorder:
-                    recorder.write(event)
-                show(session)
-            if isinstance(event, RunFinished) and event.reason == "stopped":
+    with training.Trainer(notes, options.record) as trainer:
+        for planned in race.plan(job, trainer.devices(options.devices)):
+            trainer.train(planned)
+            if trainer.stopped:
                 break
-    if recorder:
-        recorder.close()
-    return _reported(session, options, notes)
-
-
-def _check_outputs(options: argparse.Namespace) -> None:
-    for name in ("json", "record"):
-        given = getattr(options, name)
-        if given in (None, "-"):
-            continue
-        folder = Path(given).expanduser().resolve().parent
-        if not folder.is_dir():
-            raise JobError(name, f"the folder {folder} does not exist")
-
-
-def _looked(looking: Iterator[AnyEvent], notes: Console) -> WorkerReady:
-    with notes.status("Looking for devices…"):
-        for event in looking:
-            if isinstance(event, WorkerReady):
-                return event
-    raise AssertionError("looking for devices ends with what was found")
-
-
-@contextmanager
-def _stopping(kept: Kept) -> Iterator[None]:
-    """The first Ctrl+C stops after the current batch and keeps what is done; the second ends the program."""
-
-    def stop(*_: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        kept.request_stop()
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class _Show:
-    """A progress line a run on stderr, refreshed only when an event comes: a ticking one would disturb the timing."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task = progress.add_task("", total=None)
-
-    def __call__(self, session: Session) -> None:
-        current = session.current
-        if current is None:
-            return
-        doing = current.progress.what if current.progress else f"epoch {len(current.epochs) + 1}"
-        total = current.batches_total
-        self._progress.update(
-            self._task,
-            description=f"{current.device.label}: {doing}",
-            total=total,
-            completed=current.batches_done,
-        )
-        self._progress.refresh()
-
-
-@contextmanager
-def _shown(notes: Console) -> Iterator[_Show]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=notes, auto_refresh=False, transient=True, disable=not notes.is_terminal)
-    with progress:
-        yield _Show(progress)
+    return _reported(trainer.session, options, notes)
 
 
 def _reported(session: Session, options: argparse.Namespace, notes: Console) -> int:
