@@ -19,19 +19,21 @@ FailureKind = Literal["bad_job", "bad_data", "no_device", "out_of_memory", "dive
 Remedy = Literal["smaller_batch", "accumulate", "lower_precision", "smaller_model", "fewer_images", "lower_rate",
                  "fetch_again", "use_digits", "restart_worker", "use_cpu"]  # fmt: skip
 
+Outcome = Literal["done", "stopped", "failed", "unfinished"]
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
     at: float = 0.0
 
 
-class WorkerReady(Event):
+class WorkerReady(Event, frozen=True, kw_only=True):
     """The worker has looked for devices and takes commands."""
 
     devices: tuple[Device, ...]
     environment: Environment
 
 
-class RunStarted(Event):
+class RunStarted(Event, frozen=True, kw_only=True):
     """The first event of a run on one device. ``started`` is the wall clock, seconds since 1970 UTC."""
 
     job: TrainingJob
@@ -41,7 +43,7 @@ class RunStarted(Event):
     schema: int = SCHEMA
 
 
-class Progress(Event):
+class Progress(Event, frozen=True, kw_only=True):
     """Something that takes a while: ``done`` of ``total`` (None: no telling how much), in ``unit``."""
 
     what: str
@@ -50,14 +52,14 @@ class Progress(Event):
     unit: str = ""
 
 
-class Notice(Event):
+class Notice(Event, frozen=True, kw_only=True):
     """Something the user should know that does not end the run. ``kind`` is stable, ``text`` is English."""
 
     kind: str
     text: str
 
 
-class SamplesShown(Event):
+class SamplesShown(Event, frozen=True, kw_only=True):
     """A few images of the test set before training, so that there is something to look at.
 
     ``pixels`` is uint8 of shape (count, channels, height, width) in C order; ``classes`` are the label names.
@@ -69,7 +71,7 @@ class SamplesShown(Event):
     classes: tuple[str, ...]
 
 
-class Prepared(Event):
+class Prepared(Event, frozen=True, kw_only=True):
     """Set-up is over and the clock starts: how long it took, and what will run."""
 
     setup_seconds: float
@@ -82,7 +84,7 @@ class Prepared(Event):
     data_bytes: int | None = None
 
 
-class BatchesDone(Event):
+class BatchesDone(Event, frozen=True, kw_only=True):
     """A slice of consecutive batches of one epoch.
 
     ``first_batch`` counts batches from 0 since the run's start, ``epoch`` from 1. ``losses`` has one mean loss a batch.
@@ -96,7 +98,7 @@ class BatchesDone(Event):
     images: int
 
 
-class EpochDone(Event):
+class EpochDone(Event, frozen=True, kw_only=True):
     """One timed epoch. ``seconds`` from synchronised clock to synchronised clock; ``device_seconds`` by the device's
     own events (None without them). ``warm`` is false when no warm-up came before it. ``flags`` name what may have
     disturbed it (see runs/verdict.py)."""
@@ -111,7 +113,7 @@ class EpochDone(Event):
     flags: tuple[str, ...] = ()
 
 
-class Evaluated(Event):
+class Evaluated(Event, frozen=True, kw_only=True):
     """The whole test set was judged after ``step`` optimiser steps; epoch 0 is before training."""
 
     epoch: int
@@ -122,7 +124,7 @@ class Evaluated(Event):
     images: int
 
 
-class StepAnatomy(Event):
+class StepAnatomy(Event, frozen=True, kw_only=True):
     """Median seconds of a step's parts over ``steps`` extra steps outside the timed epochs."""
 
     data: float
@@ -133,7 +135,7 @@ class StepAnatomy(Event):
     steps: int
 
 
-class MemorySampled(Event):
+class MemorySampled(Event, frozen=True, kw_only=True):
     """The CUDA allocator's figures and the card's. ``device_used`` counts every process on the card."""
 
     allocated: int | None = None
@@ -153,7 +155,7 @@ class OtherProcess(msgspec.Struct, frozen=True, kw_only=True):
     used: int | None
 
 
-class MemoryBreakdown(Event):
+class MemoryBreakdown(Event, frozen=True, kw_only=True):
     """What this process's memory on the card is made of; ``context`` is CUDA's own, outside the allocator."""
 
     parameters: int
@@ -187,13 +189,13 @@ class MemorySegment(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[MemoryBlock, ...]
 
 
-class MemoryMap(Event):
+class MemoryMap(Event, frozen=True, kw_only=True):
     """The allocator's segments and blocks at one moment."""
 
     segments: tuple[MemorySegment, ...]
 
 
-class MemoryEstimated(Event):
+class MemoryEstimated(Event, frozen=True, kw_only=True):
     """What a job is expected to take on a device before it runs: ``fixed`` + ``per_image`` x batch, in bytes.
 
     ``fixed`` includes the data set where it is resident; ``free`` is what the card has now, memory that this process
@@ -210,7 +212,7 @@ class MemoryEstimated(Event):
     largest_batch: int | None
 
 
-class HardwareSampled(Event):
+class HardwareSampled(Event, frozen=True, kw_only=True):
     """One reading of the driver and the host: shares 0 to 1, watts, degrees Celsius, MHz, bytes a second."""
 
     gpu_utilisation: float | None = None
@@ -229,7 +231,7 @@ class HardwareSampled(Event):
     on_battery: bool | None = None
 
 
-class Predicted(Event):
+class Predicted(Event, frozen=True, kw_only=True):
     """Predictions of the trained model on a few images (pixels as in SamplesShown)."""
 
     pixels: bytes
@@ -240,13 +242,13 @@ class Predicted(Event):
     classes: tuple[str, ...]
 
 
-class Saved(Event):
+class Saved(Event, frozen=True, kw_only=True):
     """A file was written at the user's request."""
 
     path: str
 
 
-class DataListed(Event):
+class DataListed(Event, frozen=True, kw_only=True):
     """One data set: where it lies, its size, and whether it can be used ("ready", "missing", "damaged")."""
 
     name: str
@@ -260,21 +262,21 @@ class DataListed(Event):
     bytes: int | None = None
 
 
-class CommandDone(Event):
+class CommandDone(Event, frozen=True, kw_only=True):
     """A command other than a run has ended; ``error`` is empty when it did what it was asked."""
 
     command: str
     error: str = ""
 
 
-class RunFinished(Event):
+class RunFinished(Event, frozen=True, kw_only=True):
     """The run's last event: every epoch is trained, or the user stopped it."""
 
     reason: Literal["done", "stopped"]
     peak_memory_bytes: int | None = None
 
 
-class RunFailed(Event):
+class RunFailed(Event, frozen=True, kw_only=True):
     """The run's last event: it failed. ``message`` is English and complete; ``remedies`` are things to offer."""
 
     kind: FailureKind
@@ -283,11 +285,47 @@ class RunFailed(Event):
     detail: str = ""
 
 
+class DeviceSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a recording in short; ``outcome`` is "unfinished" when its end was never written."""
+
+    name: str
+    label: str
+    is_gpu: bool
+    outcome: Outcome
+    median_epoch_seconds: float | None = None
+    images_per_second: float | None = None
+    accuracy: float | None = None
+    peak_memory_bytes: int | None = None
+    energy_joules: float | None = None
+
+
+class Summarised(Event, frozen=True, kw_only=True):
+    """A recording in short, written when it is closed, so that a long list of recordings opens at once."""
+
+    recipe: str
+    data: str
+    batch_size: int
+    precision: str
+    launch: str
+    epochs: int
+    machine: str
+    devices: tuple[DeviceSummary, ...]
+
+
+class Annotated(Event, frozen=True, kw_only=True):
+    """The user named a recording or wrote a note on it; the last one counts."""
+
+    title: str = ""
+    note: str = ""
+
+
 RunEvent = (
     RunStarted | Progress | Notice | SamplesShown | Prepared | BatchesDone | EpochDone | Evaluated | StepAnatomy
     | MemorySampled | MemoryBreakdown | MemoryMap | HardwareSampled | Predicted | RunFinished | RunFailed
 )  # fmt: skip
-AnyEvent = WorkerReady | RunEvent | MemoryEstimated | Saved | DataListed | CommandDone
+AnyEvent = (
+    WorkerReady | RunEvent | MemoryEstimated | Saved | DataListed | CommandDone | Summarised | Annotated
+)  # fmt: skip
 ENDS = (RunFinished, RunFailed)
 
 
@@ -295,65 +333,88 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="co
     pass
 
 
-class Run(Command):
+class Run(Command, frozen=True, kw_only=True):
     """Train this job on that device; answered by a run's events."""
 
     job: TrainingJob
     device: str
 
 
-class Stop(Command):
+class Stop(Command, frozen=True, kw_only=True):
     """Stop the run (or the fetch) in progress after the current batch."""
 
 
-class Predict(Command):
+class Predict(Command, frozen=True, kw_only=True):
     """Classify a few test images with the last trained model."""
 
     count: int = 24
 
 
-class Save(Command):
+class Save(Command, frozen=True, kw_only=True):
     """Write the last trained model."""
 
     path: str
 
 
-class MapMemory(Command):
+class MapMemory(Command, frozen=True, kw_only=True):
     """Emit the allocator's map; ``snapshot`` also writes the pickle that PyTorch's memory viewer opens."""
 
     device: str = "cuda:0"
     snapshot: str | None = None
 
 
-class EstimateMemory(Command):
+class EstimateMemory(Command, frozen=True, kw_only=True):
     """Tell what a job would take on a device, from two small measurements there; answered by MemoryEstimated."""
 
     job: TrainingJob
     device: str
 
 
-class ListData(Command):
+class ListData(Command, frozen=True, kw_only=True):
     """Tell every known data set and where it lies."""
 
 
-class FetchData(Command):
+class FetchData(Command, frozen=True, kw_only=True):
     """Fetch a data set, with progress."""
 
     name: str
 
 
-class ImportData(Command):
+class ImportData(Command, frozen=True, kw_only=True):
     """Take a data set from a folder of its files."""
 
     name: str
     path: str
 
 
-class Quit(Command):
+class DeleteData(Command, frozen=True, kw_only=True):
+    """Delete a data set's files."""
+
+    name: str
+
+
+class ReleaseMemory(Command, frozen=True, kw_only=True):
+    """Give the allocator's unused memory back to the card; answered by MemorySampled before and after."""
+
+
+class Quit(Command, frozen=True, kw_only=True):
     """End the worker."""
 
 
-AnyCommand = Run | Stop | Predict | Save | MapMemory | EstimateMemory | ListData | FetchData | ImportData | Quit
+AnyCommand = (
+    Run
+    | Stop
+    | Predict
+    | Save
+    | MapMemory
+    | EstimateMemory
+    | ListData
+    | FetchData
+    | ImportData
+    | DeleteData
+    | ReleaseMemory
+    | Quit
+)
 
 _encoder = msgspec.json.Encoder()
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)

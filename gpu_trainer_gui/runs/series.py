@@ -193,9 +193,9 @@ class RunSeries:
         self.loss_seconds.extend(np.linspace(before, ended, count + 1)[1:])
         self.losses.extend(event.losses)
         self.images_done += event.images
-        if self.first_bad_batch is None:
-            bad = np.flatnonzero(~np.isfinite(self.losses.values[-count:])) if count else ()
-            if len(bad):
+        if self.first_bad_batch is None and count:
+            bad = np.flatnonzero(~np.isfinite(self.losses.values[-count:]))
+            if bad.size:
                 self.first_bad_batch = event.first_batch + int(bad[0])
 
 
