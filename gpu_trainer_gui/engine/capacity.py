@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from gpu_trainer_gui.engine import models
+from gpu_trainer_gui.engine.imageset import ImageSet
 from gpu_trainer_gui.engine.learner import Learner, set_precision
 from gpu_trainer_gui.runs.events import MemoryEstimated
 from gpu_trainer_gui.runs.job import RANGES, JobError, TrainingJob
@@ -27,6 +28,11 @@ class Shape:
     width: int
     classes: int
     images: int
+
+    @classmethod
+    def of(cls, images: ImageSet) -> Shape:
+        count, channels, height, width = images.images.shape
+        return cls(channels, height, width, len(images.classes), count)
 
     def table_bytes(self) -> int:
         """The set as a resident table: float32 pixels and an int64 label an image."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from gpu_trainer_gui.engine import anatomy, evaluate, failures, memory, models
+from gpu_trainer_gui.engine import anatomy, evaluate, failures, memory, memory_parts, models
 from gpu_trainer_gui.engine.background import reporting
 from gpu_trainer_gui.engine.batches import Feed, Table, feed_for, order_of_epoch, sizes
 from gpu_trainer_gui.engine.clock import RunClock, Stopwatch
@@ -47,8 +47,10 @@ class Trained:
 
     job: TrainingJob
     learner: Learner
+    feed: Feed
     test: ImageSet
     table: Table
+    """The test images on the learner's device."""
 
 
 class Kept:
@@ -78,9 +80,9 @@ def run(job: TrainingJob, device: Device, environment: Environment, kept: Kept) 
     """Train; the first event is RunStarted, the last RunFinished or RunFailed, and nothing is raised.
 
     Every device starts from the weights that the job's seed draws, and sees the same batches in the same order.
+    A stop that was asked for before the run began stops it: whoever starts it calls ``kept.clear_stop()`` first.
     """
     clock = RunClock()
-    kept.clear_stop()
     kept.trained = None
     job, notes = adapted(job, device.name)
     environment = msgspec.structs.replace(environment, tf32=job.precision == "tf32")
@@ -119,6 +121,7 @@ class _Training:
         self.kept = kept
         self.meter = meter
         self.batches = 0
+        self.steps = 0
         self._pace = _Pace()
 
     def events(self) -> Iterator[RunEvent]:
@@ -126,6 +129,8 @@ class _Training:
             torch.set_num_threads(self.job.cpu_threads or _DEFAULT_THREADS)
         set_precision(self.job)
         train, test = yield from self._load()
+        for text in dict.fromkeys((*train.notes, *test.notes)):
+            yield Notice(at=self.clock.now(), kind="data", text=text)
         yield evaluate.samples(test, self.clock.now())
         yield Progress(at=self.clock.now(), what="Warming up", done=0)
         began = time.perf_counter()
@@ -135,7 +140,7 @@ class _Training:
             tape = LossTape(self.device, len(sizes(len(train.labels), self.job.batch_size)))
             epochs = epochs_for(learner, feed, tape)
             self._warm_up(learner, epochs, len(train.labels))
-            trained = Trained(self.job, learner, test, Table(test, self.job, self.device))
+            trained = Trained(self.job, learner, feed, test, Table(test, self.job, self.device))
             yield self._prepared(trained, feed, len(train.labels), time.perf_counter() - began)
             self.kept.trained = trained
             yield self._evaluated(trained, epoch=0)
@@ -143,6 +148,7 @@ class _Training:
                 yield from self._epoch(epoch, epochs, tape, trained, len(train.labels))
                 if self._at_limit():
                     break
+            yield from self._memory(trained)
             yield Progress(at=self.clock.now(), what="Taking a step apart", done=0)
             count = len(train.labels)
             parts = anatomy.dissect(learner, feed, count, self.clock.now(), self.kept.check_stop)
@@ -203,32 +209,43 @@ class _Training:
             trained.table,
             at=self.clock.now,
             epoch=epoch,
-            step=self._steps,
+            step=self.steps,
             check=self.kept.check_stop,
         )
 
-    @property
-    def _steps(self) -> int:
-        """Optimiser steps taken so far; a group of batches still open counts as one."""
-        return -(-self.batches // self.job.accumulate)
+    def _memory(self, trained: Trained) -> Iterator[RunEvent]:
+        """What fills the card, and how the allocator has laid it out, before anything but training has touched it."""
+        parts = memory_parts.breakdown(trained.learner, trained.feed, trained.table, self.clock.now())
+        if parts is not None:
+            yield parts
+            known = memory_parts.categories(trained.learner, trained.feed, trained.table)
+            yield memory_parts.memory_map(self.device, known, self.clock.now())
+
+    def _count(self, tally: _Tally) -> bool:
+        """Count a batch; True when it completed an optimiser step, as each group of batches and an epoch's end do."""
+        self.batches += 1
+        done = self.batches - tally.first_batch
+        complete = done % self.job.accumulate == 0 or self.batches == tally.end
+        self.steps += complete
+        return complete
 
     def _at_limit(self) -> bool:
-        return bool(self.job.max_steps) and self.batches >= self.job.max_steps * self.job.accumulate
+        return bool(self.job.max_steps) and self.steps >= self.job.max_steps
 
-    def _evaluation_due(self) -> bool:
-        every = self.job.evaluate_every * self.job.accumulate
-        return bool(every) and self.batches % every == 0
+    def _evaluation_due(self, tally: _Tally) -> bool:
+        every = self.job.evaluate_every
+        return bool(every) and self.steps % every == 0 and self.batches < tally.end
 
     def _epoch(self, epoch: int, epochs: Epochs, tape: LossTape, trained: Trained, count: int) -> Iterator[RunEvent]:
         """One epoch: only the training is inside the stopwatch."""
         tally = _Tally(epoch, first_batch=self.batches, sizes=sizes(count, self.job.batch_size))
-        steps_before, updates_before = self._steps, trained.learner.updates_taken()
+        steps_before, updates_before = self.steps, trained.learner.updates_taken()
         watch = Stopwatch(self.device)
         tape.start_epoch()
         self._pace.resume()
         watch.start()
         for loss, images in epochs.epoch(order_of_epoch(count, self.job.seed, epoch)):
-            self.batches += 1
+            updated = self._count(tally)
             if tape.note(loss, images):
                 tape.cut()
                 yield from self._arrived(tape, tally)
@@ -238,7 +255,7 @@ class _Training:
                 raise Stopped
             if self._at_limit():
                 break
-            if self._evaluation_due() and self.batches < tally.end:
+            if updated and self._evaluation_due(tally):
                 watch.stop()
                 yield from self._arrived(tape, tally, rest=True)
                 yield self._evaluated(trained, epoch=epoch)
@@ -249,7 +266,7 @@ class _Training:
         skipped = 0
         if trained.learner.scaler is not None:
             taken = (trained.learner.updates_taken() or 0) - (updates_before or 0)
-            skipped = self._steps - steps_before - taken
+            skipped = self.steps - steps_before - taken
         yield self._epoch_done(tally, watch, skipped, warm=epoch > 1 or epochs.warm)
         yield self.meter.sample(self.clock.now(), "epoch done")
         yield self._evaluated(trained, epoch=epoch)
