@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialised
 from torch import nn
 
 from gpu_trainer_gui import __version__
@@ -67,7 +68,7 @@ def save(trained: Trained, path: Path) -> None:
         if path.suffix == ".pt":
             torch.save(weights, file)
         else:
-            save_file(weights, file.name)
+            file.write(serialised(weights))
     with replacing(card_path(path)) as file:
         file.write(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from io import FileIO
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
@@ -57,13 +58,15 @@ def main(arguments: list[str]) -> int:
     def clock() -> float:
         return time.perf_counter() - began
 
-    inbox = _Inbox(sys.stdin.buffer, clock)
+    # unbuffered: a thread that waits in a buffered stdin would abort the interpreter when it ends
+    inbox = _Inbox(open(0, "rb", buffering=0, closefd=False))  # noqa: SIM115 - lives as long as we do
     events.write(Progress(at=clock(), what="Starting PyTorch", done=0))
     try:
         kept, ready = _started(events, options.hide_gpus, clock)
-    except ImportError as error:
-        _log.exception("PyTorch cannot be imported")
-        events.write(CommandDone(at=clock(), command="start", error=f"PyTorch cannot be imported: {error}"))
+    except Exception as error:
+        _log.exception("the engine cannot start")
+        what = "PyTorch cannot be imported" if isinstance(error, ImportError) else type(error).__name__
+        events.write(CommandDone(at=clock(), command="start", error=f"{what}: {error}"))
         return 1
     inbox.serve_stops(kept)
     try:
@@ -130,9 +133,8 @@ class _Events:
 class _Inbox:
     """Commands in the order they came. Stop and the end of stdin are obeyed at once, whatever is running."""
 
-    def __init__(self, file: BinaryIO, clock: Callable[[], float]) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
-        self._clock = clock
         self._commands: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
         self._kept: Kept | None = None
         self._early_stop = False

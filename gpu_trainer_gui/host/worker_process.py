@@ -207,6 +207,7 @@ class WorkerProcess:
                 yield decode_event(line)
             except msgspec.MsgspecError as error:
                 _log.error("an event was not understood: %s", error)
+        process.stdout.close()
 
     def _send(self, command: Command) -> None:
         process = self._process
@@ -271,8 +272,8 @@ class WorkerProcess:
         if process is None:
             return
         with self._pipe:
+            assert process.stdin is not None
             try:
-                assert process.stdin is not None
                 if patience:
                     process.stdin.write(encode(Quit()))
                 process.stdin.close()
@@ -283,3 +284,5 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._kill(process)
             process.wait(CLOSE_SECONDS)
+        if process.stdout is not None and not self._streaming:
+            process.stdout.close()  # else whoever reads it does so at its end

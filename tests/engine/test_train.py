@@ -181,14 +181,15 @@ def test_no_longer_iterating_ends_it():
 
 
 def test_a_diverging_run_fails_with_the_batch_and_keeps_its_curve():
-    events = trained(SMALL.replace(optimiser="sgd", learning_rate=10, epochs=20))
+    events = trained(SMALL.replace(optimiser="sgd", learning_rate=10, weight_decay=1, epochs=40))
     failure = events[-1]
     assert isinstance(failure, RunFailed)
     assert failure.kind == "diverged"
     assert "lower_rate" in failure.remedies
-    assert Session.of(events).runs[0].first_bad_batch == len(losses(events)) - 1 - losses(events)[::-1].index(
-        next(loss for loss in losses(events)[::-1] if loss is None)
-    ) or None in losses(events)
+    bad = Session.of(events).runs[0].first_bad_batch
+    assert bad == losses(events).index(None)
+    assert f"batch {bad + 1:,}:" in failure.message
+    assert all(loss is not None for loss in losses(events)[:bad])
 
 
 def test_a_bad_job_fails_with_the_field():
