@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from gpu_trainer_gui.runs.alternate import alternating
 from gpu_trainer_gui.runs.events import (
     AnyCommand,
     AnyEvent,
@@ -110,7 +111,8 @@ def _answers(command: AnyCommand, kept: Kept, ready: WorkerReady, clock: Callabl
     except ValueError as error:
         yield failures.describe(error, clock())
         return
-    yield from train.run(command.job, device, ready.environment, kept)
+    events = train.run(command.job, device, ready.environment, kept)
+    yield from alternating(events) if command.alternate else events
 
 
 class _Events:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpu_trainer_gui.host.engine import EngineLostError
+from gpu_trainer_gui.runs.alternate import alternating
 from gpu_trainer_gui.runs.events import AnyCommand, AnyEvent, Progress, RunFailed, WorkerReady
 from gpu_trainer_gui.runs.job import JobError, TrainingJob
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class InProcess:
     """An Engine without a process of its own. A step that hangs cannot be stopped here."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alternate: bool = False) -> None:
         self.found: WorkerReady | None = None
+        self._alternate = alternate
         self._turn = threading.Lock()
         self._kept: Kept | None = None
         self._began = time.perf_counter()
@@ -56,7 +58,8 @@ class InProcess:
                 yield RunFailed(kind="no_device", message=str(error))
                 return
             kept.clear_stop()
-            yield from train.run(job, target, found.environment, kept)
+            events = train.run(job, target, found.environment, kept)
+            yield from alternating(events) if self._alternate else events
 
     def ask(self, command: AnyCommand) -> Iterator[AnyEvent]:
         kept, _ = self._warm()

@@ -42,10 +42,17 @@ _stderr_log = logging.getLogger("worker")
 class WorkerProcess:
     """An Engine whose work is done by ``python -m gpu_trainer_gui worker``."""
 
-    def __init__(self, log: Callable[[str], None] = _stderr_log.info, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        log: Callable[[str], None] = _stderr_log.info,
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        alternate: bool = False,
+    ) -> None:
         self.found: WorkerReady | None = None
         self._log = log
         self._look_seconds = look_seconds
+        self._alternate = alternate
         self._turn = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = threading.Lock()
@@ -69,7 +76,7 @@ class WorkerProcess:
         with self._turn:
             try:
                 yield from self._started_again()
-                for event in self._answers(Run(job=job, device=device)):
+                for event in self._answers(Run(job=job, device=device, alternate=self._alternate)):
                     yield event
                     if isinstance(event, RunFinished | RunFailed):
                         return

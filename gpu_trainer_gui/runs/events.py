@@ -334,10 +334,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="co
 
 
 class Run(Command, frozen=True, kw_only=True):
-    """Train this job on that device; answered by a run's events."""
+    """Train this job on that device; answered by a run's events.
+
+    ``alternate`` withholds every other block of epochs (see runs/alternate.py), to measure what watching costs.
+    """
 
     job: TrainingJob
     device: str
+    alternate: bool = False
 
 
 class Stop(Command, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpu_trainer_gui.runs.events import (
     Annotated,
     AnyEvent,
@@ -90,10 +92,10 @@ def _device(run: RunSeries, energy: tuple[float | None, float | None]) -> Device
     )
 
 
-def speedup(summary: Summarised) -> float | None:
+def speedup(devices: Iterable[DeviceSummary]) -> float | None:
     """How many times faster the fastest GPU was than the CPU; None without both."""
     found: dict[bool, float] = {}
-    for device in summary.devices:
+    for device in devices:
         if device.median_epoch_seconds:
             best = found.get(device.is_gpu, device.median_epoch_seconds)
             found[device.is_gpu] = min(best, device.median_epoch_seconds)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -46,6 +48,9 @@ class StreamThread(QThread):
         self._lock = threading.Lock()
         self._parcel: list[AnyEvent] = []
         self._error = ""
+        self._sent = 0.0
+        self.answers: deque[float] = deque(maxlen=10_000)
+        """Seconds from the arrival of each parcel until the window's event loop took it."""
         self._arrived.connect(self._hand_over, Qt.ConnectionType.QueuedConnection)
         self.finished.connect(self._close)
 
@@ -60,6 +65,7 @@ class StreamThread(QThread):
                     self._parcel.append(event)
                     first = len(self._parcel) == 1
                 if first:
+                    self._sent = time.perf_counter()
                     self._arrived.emit()
         except Exception as error:
             _log.exception("%s failed", type(self).__name__)
@@ -74,6 +80,7 @@ class StreamThread(QThread):
         with self._lock:
             parcel, self._parcel = self._parcel, []
         if parcel:
+            self.answers.append(time.perf_counter() - self._sent)
             self.deliver(parcel)
 
     @Slot()
@@ -89,12 +96,15 @@ class StreamThread(QThread):
 class LookThread(StreamThread):
     """Starts the engine and looks for devices; the last event is WorkerReady, unless ``stream_ended`` has an error."""
 
-    def __init__(self, engine: Engine, parent: QObject | None = None) -> None:
+    def __init__(self, engine: Engine, parent: QObject | None = None, *, afresh: bool = False) -> None:
         super().__init__(parent)
         self._engine = engine
+        self._afresh = afresh
 
     def stream(self) -> Iterator[AnyEvent]:
-        return self._engine.ready()
+        if self._afresh:
+            self._engine.restart()
+        yield from self._engine.ready()
 
 
 class ErrandThread(StreamThread):
@@ -147,12 +157,13 @@ class TrainingThread(StreamThread):
         self._engine = engine
         self._planned = tuple(planned)
         self._record_to = record_to
-        self._stopping = False
+        self._stopping = threading.Event()
         self._outcome = "done"
 
     def stop(self) -> None:
         """Stop after the current batch and start no further run; a second time: by force."""
-        again, self._stopping = self._stopping, True
+        again = self._stopping.is_set()
+        self._stopping.set()
         self._engine.stop(force=again)
 
     def stream(self) -> Iterator[AnyEvent]:
@@ -172,15 +183,15 @@ class TrainingThread(StreamThread):
 
     def _runs(self) -> Iterator[AnyEvent]:
         for planned in self._planned:
-            if self._stopping:
+            if self._stopping.is_set():
                 break
             for event in self._engine.run(planned.job, planned.device):
-                if self._stopping:
+                if self._stopping.is_set():
                     self._engine.stop()  # the wish may have come before the run could hear it
                 yield event
                 if isinstance(event, RunFailed):
                     self._outcome = "failed"
-        if self._stopping:
+        if self._stopping.is_set():
             self._outcome = "stopped"
 
     def _recorder(self) -> tuple[Recorder | None, Notice | None]:

@@ -20,9 +20,7 @@ def outcome(planned: PlannedRun, seconds: float | None, images: int = 1000) -> R
     else:
         for epoch in (1, 2):
             session.feed(
-                EpochDone(
-                    epoch=epoch, seconds=seconds, device_seconds=None, images=images, mean_loss=1.0, warm=True
-                )
+                EpochDone(epoch=epoch, seconds=seconds, device_seconds=None, images=images, mean_loss=1.0, warm=True)
             )
         session.feed(RunFinished(reason="done"))
     return session.runs[0]
@@ -47,7 +45,11 @@ def test_every_rung_is_a_job_its_device_can_honour():
 def test_without_a_gpu_only_the_rungs_that_apply_are_climbed():
     names = [rung.name for rung in Ladder(TrainingJob(), None).rungs()]
     assert names == ["script-cpu", "tensors", "resident", "bf16", "layout", "compiled"]
-    assert [rung.name for rung in Ladder(TrainingJob(), "cuda:0").rungs()][:3] == ["script-cpu", "script-gpu", "tensors"]
+    assert [rung.name for rung in Ladder(TrainingJob(), "cuda:0").rungs()][:3] == [
+        "script-cpu",
+        "script-gpu",
+        "tensors",
+    ]
 
 
 def test_a_rung_that_is_slower_is_not_built_on_and_says_so():
