@@ -14,7 +14,7 @@ from gpu_trainer_gui.commands import knobs
 from gpu_trainer_gui.experiments import race
 from gpu_trainer_gui.runs.events import RunFailed, RunFinished
 from gpu_trainer_gui.runs.series import RunSeries, Session
-from gpu_trainer_gui.runs.verdict import Verdict, judge
+from gpu_trainer_gui.runs.verdict import Timing, Verdict, judge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,27 +64,33 @@ def _reported(session: Session, options: argparse.Namespace, notes: Console) -> 
 
 
 def table(session: Session, verdict: Verdict) -> Table:
-    """The runs of a session, a row a device."""
+    """The runs of a session, a column a device."""
     first = session.runs[0]
     rows = Table(title=f"{first.job.recipe} on {first.job.data}, batch {first.job.batch_size}")
-    rows.add_column("device")
-    for heading in ("median epoch", "range", "epochs", "images/s", "final loss", "accuracy", "peak memory", "set-up"):
-        rows.add_column(heading, justify="right")
-    timings = {timing.device: timing for timing in verdict.timings}
+    rows.add_column("")
     for run in session.runs:
-        timing = timings.get(run.device.name)
-        rows.add_row(
-            f"{run.device.label} ({run.device.name})",
-            milliseconds(timing.median) if timing else "–",
-            f"{milliseconds(timing.low)} – {milliseconds(timing.high)}" if timing and timing.count > 1 else "–",
-            str(timing.count) if timing else "0",
-            f"{timing.images_per_second:,.0f}" if timing else "–",
-            _loss(run),
-            f"{run.accuracy:.2%}" if run.accuracy is not None else "–",
-            _peak(run),
-            f"{run.prepared.setup_seconds:.2f} s" if run.prepared else "–",
-        )
+        rows.add_column(f"{run.device.label}\n({run.device.name})", justify="right")
+    timings = {timing.device: timing for timing in verdict.timings}
+    cells = [_cells(run, timings.get(run.device.name)) for run in session.runs]
+    for heading in cells[0]:
+        rows.add_row(heading, *(cell[heading] for cell in cells))
     return rows
+
+
+def _cells(run: RunSeries, timing: Timing | None) -> dict[str, str]:
+    """One device's figures by their headings."""
+    return {
+        "median epoch": milliseconds(timing.median) if timing else "–",
+        "fastest to slowest": f"{milliseconds(timing.low)} to {milliseconds(timing.high)}"
+        if timing and timing.count > 1
+        else "–",
+        "epochs": str(timing.count) if timing else "0",
+        "images a second": f"{timing.images_per_second:,.0f}" if timing else "–",
+        "final loss": _loss(run),
+        "accuracy": f"{run.accuracy:.2%}" if run.accuracy is not None else "–",
+        "peak memory": _peak(run),
+        "set-up": f"{run.prepared.setup_seconds:.2f} s" if run.prepared else "–",
+    }
 
 
 def milliseconds(seconds: float) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from gpu_trainer_gui.engine import anatomy, evaluate, failures, memory, memory_parts, models
+from gpu_trainer_gui.engine import anatomy, devices, evaluate, failures, memory, memory_parts, models
 from gpu_trainer_gui.engine.background import reporting
 from gpu_trainer_gui.engine.batches import Feed, Table, feed_for, order_of_epoch, sizes
 from gpu_trainer_gui.engine.clock import RunClock, Stopwatch
@@ -21,6 +21,7 @@ from gpu_trainer_gui.engine.failures import Diverged, Stopped
 from gpu_trainer_gui.engine.launch import Epochs, epochs_for
 from gpu_trainer_gui.engine.learner import Learner, Snapshot, set_precision
 from gpu_trainer_gui.engine.losses import LossTape
+from gpu_trainer_gui.monitor.sampler import Sampler, disturbances
 from gpu_trainer_gui.runs.environment import Device, Environment
 from gpu_trainer_gui.runs.events import (
     BatchesDone,
@@ -123,6 +124,7 @@ class _Training:
         self.batches = 0
         self.steps = 0
         self._pace = _Pace()
+        self._sampler = Sampler(devices.uuid_of(device))
 
     def events(self) -> Iterator[RunEvent]:
         if self.device.type == "cpu":
@@ -143,6 +145,7 @@ class _Training:
             trained = Trained(self.job, learner, feed, test, Table(test, self.job, self.device))
             yield self._prepared(trained, feed, len(train.labels), time.perf_counter() - began)
             self.kept.trained = trained
+            yield from self._readings("prepared", hardware=True)
             yield self._evaluated(trained, epoch=0)
             for epoch in range(1, self.job.epochs + 1):
                 yield from self._epoch(epoch, epochs, tape, trained, len(train.labels))
@@ -213,6 +216,12 @@ class _Training:
             check=self.kept.check_stop,
         )
 
+    def _readings(self, phase: str, *, hardware: bool = False) -> Iterator[RunEvent]:
+        """Memory, and what driver and host say where that is wanted or has not been asked for too recently."""
+        yield self.meter.sample(self.clock.now(), phase)
+        if hardware or self._sampler.due():
+            yield self._sampler.hardware(self.clock.now())
+
     def _memory(self, trained: Trained) -> Iterator[RunEvent]:
         """What fills the card, and how the allocator has laid it out, before anything but training has touched it."""
         parts = memory_parts.breakdown(trained.learner, trained.feed, trained.table, self.clock.now())
@@ -240,6 +249,7 @@ class _Training:
         """One epoch: only the training is inside the stopwatch."""
         tally = _Tally(epoch, first_batch=self.batches, sizes=sizes(count, self.job.batch_size))
         steps_before, updates_before = self.steps, trained.learner.updates_taken()
+        before = self._sampler.moment()
         watch = Stopwatch(self.device)
         tape.start_epoch()
         self._pace.resume()
@@ -249,7 +259,7 @@ class _Training:
             if tape.note(loss, images):
                 tape.cut()
                 yield from self._arrived(tape, tally)
-                yield self.meter.sample(self.clock.now(), "training")
+                yield from self._readings("training")
             if self.kept.stopping:
                 yield from self._arrived(tape, tally, rest=True)
                 raise Stopped
@@ -262,13 +272,14 @@ class _Training:
                 self._pace.resume()
                 watch.start()
         watch.stop()
+        tally.flags += disturbances(before, self._sampler.moment())
         yield from self._arrived(tape, tally, rest=True)
         skipped = 0
         if trained.learner.scaler is not None:
             taken = (trained.learner.updates_taken() or 0) - (updates_before or 0)
             skipped = self.steps - steps_before - taken
         yield self._epoch_done(tally, watch, skipped, warm=epoch > 1 or epochs.warm)
-        yield self.meter.sample(self.clock.now(), "epoch done")
+        yield from self._readings("epoch done", hardware=True)
         yield self._evaluated(trained, epoch=epoch)
 
     def _epoch_done(self, tally: _Tally, watch: Stopwatch, skipped: int, *, warm: bool) -> EpochDone:

@@ -55,3 +55,5 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     tf32: bool | None = None
     gpu_absence: str = ""
     """Why no GPU can be used here, in words; empty where one can."""
+    complaints: tuple[str, ...] = ()
+    """What is wrong with the installation though it can train, in words."""

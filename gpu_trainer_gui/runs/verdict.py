@@ -20,6 +20,12 @@ AGREEMENT_TOLERANCE = 1e-3
 FEW_EPOCHS = 3
 
 UNFIT = frozenset({"interrupted", "partial"})
+DISTURBED = {
+    "throttled": "heat or a power limit held the clocks down",
+    "busy_gpu": "another process used the GPU",
+    "busy_cpu": "other programs used the CPU",
+}
+"""What a flag of an epoch says, as the end of a sentence."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,9 +170,21 @@ def _notes(session: Session, timings: tuple[Timing, ...]) -> list[Note]:
             listed = ", ".join(map(str, disturbed))
             text = f"{run.device.label}: epoch {listed} was interrupted and is left out."
             notes.append(Note(kind="interrupted", text=text))
-        if run.environment.on_battery:
+        notes += _disturbances(run)
+        if run.environment.on_battery or any("battery" in epoch.flags for epoch in run.epochs):
             notes.append(Note(kind="battery", text="The machine ran on battery, which lowers its clocks."))
         if isinstance(run.end, RunFailed):
             notes.append(Note(kind="failed", text=f"{run.device.label}: {run.end.message}"))
         notes += [Note(kind=notice.kind, text=notice.text) for notice in run.notices if notice.kind == "adapted"]
     return list(dict.fromkeys(notes))
+
+
+def _disturbances(run: RunSeries) -> list[Note]:
+    """What disturbed the run's epochs, with how many of them; they are counted all the same."""
+    found = []
+    for flag, words in DISTURBED.items():
+        count = sum(flag in epoch.flags for epoch in run.epochs)
+        if count:
+            share = "in every epoch" if count == len(run.epochs) else f"in {count} of {len(run.epochs)} epochs"
+            found.append(Note(kind=flag, text=f"{run.device.label}: {share} {words}; the figures may be too slow."))
+    return found

@@ -180,3 +180,13 @@ def test_the_summary_has_the_command_lines_fields():
     assert expected <= set(run)
     assert run["losses"] == [1.0, None, 1.0, None]
     assert summary["verdict"]["speedup"] == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [("throttled", "clocks"), ("busy_gpu", "used the GPU"), ("busy_cpu", "used the CPU"), ("battery", "on battery")],
+)
+def test_what_disturbed_an_epoch_is_told(flag, words):
+    texts = [note.text for note in judge(of(a_run(CPU, [1.0, 1.0, 1.0], flags=(flag,)))).notes]
+    assert any(words in text for text in texts)
+    assert flag == "battery" or any("in 1 of 3 epochs" in text for text in texts)
