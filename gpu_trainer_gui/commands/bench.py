@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gpu_trainer_gui.commands import knobs
+from gpu_trainer_gui.commands import knobs, with_window
 from gpu_trainer_gui.experiments import race
 from gpu_trainer_gui.runs.events import RunFailed, RunFinished
+from gpu_trainer_gui.runs.job import JobError
 from gpu_trainer_gui.runs.series import RunSeries, Session
 from gpu_trainer_gui.runs.verdict import Timing, Verdict, judge
 
@@ -23,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", help="write the results as JSON; - for stdout, with nothing else on it"
     )
     parser.add_argument("--record", metavar="FILE.gtrun", type=Path, help="keep the runs as a recording")
+    parser.add_argument(
+        "--with-window", action="store_true", help="also measure what the live window costs the training"
+    )
+    parser.add_argument(
+        "--in-process", action="store_true", help="with --with-window: the same with the training in a thread, too"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,20 +39,34 @@ def run(options: argparse.Namespace) -> int:
     from gpu_trainer_gui.commands import training
 
     training.check_output(options, "json", "record")
+    if options.in_process and not options.with_window:
+        raise JobError("in_process", "goes with --with-window")
     notes = Console(stderr=True)
     with training.Trainer(notes, options.record) as trainer:
         for planned in race.plan(job, trainer.devices(options.devices)):
             trainer.train(planned)
             if trainer.stopped:
                 break
-    return _reported(trainer.session, options, notes)
+    watched: list[with_window.Measured] = []
+    if options.with_window and not trainer.stopped:
+        try:
+            watched = with_window.measure(job, options.devices, in_process=options.in_process, notes=notes)
+        except with_window.WindowError as error:
+            notes.print(f"What the window costs could not be measured: {error}", style="red", highlight=False)
+            return 1
+    return _reported(trainer.session, watched, options, notes)
 
 
-def _reported(session: Session, options: argparse.Namespace, notes: Console) -> int:
+def _reported(
+    session: Session, watched: list[with_window.Measured], options: argparse.Namespace, notes: Console
+) -> int:
     verdict = judge(session)
     out = Console()
+    summary = race.summary(session)
+    if watched:
+        summary["window_ratio"] = with_window.summary(watched)
     if options.json == "-":
-        json.dump(race.summary(session), sys.stdout, indent=1, allow_nan=False)
+        json.dump(summary, sys.stdout, indent=1, allow_nan=False)
         sys.stdout.write("\n")
     else:
         out.print(table(session, verdict))
@@ -53,8 +74,10 @@ def _reported(session: Session, options: argparse.Namespace, notes: Console) -> 
             out.print(speedup_words(verdict))
         for note in verdict.notes:
             out.print(f"• {note.text}", highlight=False)
+        if watched:
+            out.print(with_window.table(watched))
         if options.json:
-            text = json.dumps(race.summary(session), indent=1, allow_nan=False)
+            text = json.dumps(summary, indent=1, allow_nan=False)
             Path(options.json).write_text(text + "\n", encoding="utf-8")
     failed = [run for run in session.runs if isinstance(run.end, RunFailed)]
     for failure in failed:

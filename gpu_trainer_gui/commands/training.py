@@ -70,7 +70,7 @@ class Trainer:
         """Train one planned run to its end and return its fold."""
         device = devices.find(planned.device, self.ready)
         task = self._progress.add_task(device.label, total=None)
-        for event in train.run(planned.job, device, self.ready.environment, self._kept):
+        for event in train.run(planned.job, device, self.ready.environment, self._kept, planned.part):
             self.session.feed(event)
             if self._recorder:
                 self._recorder.write(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ def set_precision(job: TrainingJob) -> None:
     """Allow TF32 where the job asks for it, and nowhere else: torch's own default has it on for convolutions."""
     wanted = "tf32" if job.precision == "tf32" else "ieee"
     torch.backends.cuda.matmul.fp32_precision = wanted
-    torch.backends.cudnn.conv.fp32_precision = wanted  # type: ignore[attr-defined]
+    torch.backends.cudnn.conv.fp32_precision = wanted
 
 
 class Learner:
@@ -40,7 +40,8 @@ class Learner:
         compiles_update = self.captured and job.launch == "compiled" and self.scaler is None
         fused = (job.fused or job.precision == "fp16") and not compiles_update
         self.optimiser = _optimiser(job, model, capturable=self.captured, fused=fused)
-        self.forward, self._step = self._forward, self.optimiser.step
+        self.forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = self._forward
+        self._step: Callable[[], object] = self.optimiser.step
         if job.launch == "compiled":
             # torch gives up after eight recompilations of one function in a process, and the worker makes many runs
             torch.compiler.reset()

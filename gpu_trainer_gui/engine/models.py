@@ -75,9 +75,8 @@ def _widened(model: nn.Module, channels: int, classes: int, width: float) -> nn.
         leaf = name.rpartition(".")[2]
         if isinstance(module, nn.Conv2d):
             came = channels if module.in_channels == channels else _scaled(module.in_channels, width)
-            new = nn.Conv2d(
-                came, _scaled(module.out_channels, width), module.kernel_size, module.stride, module.padding, bias=False
-            )  # type: ignore[arg-type]
+            kernel, stride, padding = module.kernel_size[0], module.stride[0], int(module.padding[0])
+            new = nn.Conv2d(came, _scaled(module.out_channels, width), kernel, stride, padding, bias=False)
             nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
             setattr(parent, leaf, new)
         elif isinstance(module, nn.BatchNorm2d):

@@ -77,17 +77,17 @@ class Kept:
             raise Stopped
 
 
-def run(job: TrainingJob, device: Device, environment: Environment, kept: Kept) -> Iterator[RunEvent]:
+def run(job: TrainingJob, device: Device, environment: Environment, kept: Kept, part: str = "") -> Iterator[RunEvent]:
     """Train; the first event is RunStarted, the last RunFinished or RunFailed, and nothing is raised.
 
     Every device starts from the weights that the job's seed draws, and sees the same batches in the same order.
-    A stop that was asked for before the run began stops it: whoever starts it calls ``kept.clear_stop()`` first.
+    ``part`` names the run's part in an experiment. A stop that was asked for before the run began stops it: whoever starts it calls ``kept.clear_stop()`` first.
     """
     clock = RunClock()
     kept.trained = None
     job, notes = adapted(job, device.name)
     environment = msgspec.structs.replace(environment, tf32=job.precision == "tf32")
-    yield RunStarted(job=job, device=device, environment=environment, started=time.time())
+    yield RunStarted(job=job, device=device, environment=environment, started=time.time(), part=part)
     for note in notes:
         yield Notice(at=clock.now(), kind="adapted", text=note)
     target = torch.device(device.name)

@@ -111,7 +111,7 @@ def _answers(command: AnyCommand, kept: Kept, ready: WorkerReady, clock: Callabl
     except ValueError as error:
         yield failures.describe(error, clock())
         return
-    events = train.run(command.job, device, ready.environment, kept)
+    events = train.run(command.job, device, ready.environment, kept, command.part)
     yield from alternating(events) if command.alternate else events
 
 

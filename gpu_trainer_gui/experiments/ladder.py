@@ -5,7 +5,7 @@ Each rung changes one thing and keeps what the rungs before it brought, unless t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,6 +19,8 @@ from gpu_trainer_gui.runs.verdict import timing
 NOISE = 0.03
 IMAGES = 5000
 EPOCHS = 3
+PART = "ladder/"
+"""What the part of every run of a ladder begins with; the rung's name follows."""
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,9 +125,8 @@ class Ladder:
     """Plans one rung after another from how those before turned out. Iterate, train each, report by ``took``."""
 
     def __init__(self, job: TrainingJob, gpu: str | None) -> None:
-        self.steps: list[Step] = []
         self._gpu = gpu
-        self._best: tuple[TrainingJob, float] | None = None
+        self._climb = _Climb()
         self._job = job.replace(
             input="script",
             precision="fp32",
@@ -137,6 +138,11 @@ class Ladder:
             max_steps=0,
             evaluate_every=0,
         )
+
+    @property
+    def steps(self) -> list[Step]:
+        """The rungs climbed so far."""
+        return self._climb.steps
 
     def rungs(self) -> list[Rung]:
         """The rungs that apply on this machine."""
@@ -153,20 +159,30 @@ class Ladder:
 
     def __iter__(self) -> Iterator[PlannedRun]:
         for rung in self.rungs():
-            base = self._best[0] if self._best else self._job
-            yield PlannedRun(base.replace(**rung.changes), self._device(rung))
+            base = self._climb.best[0] if self._climb.best else self._job
+            yield PlannedRun(base.replace(**rung.changes), self._device(rung), PART + rung.name)
 
     def took(self, planned: PlannedRun, run: RunSeries) -> Step:
         """Take the outcome of the rung just trained; decides whether the next ones build on it."""
-        rung = self.rungs()[len(self.steps)]
+        return self._climb.take(rung_of(planned.part), planned, run)
+
+
+class _Climb:
+    """Judges one rung after another against the best one before it."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.best: tuple[TrainingJob, float] | None = None
+
+    def take(self, rung: Rung, planned: PlannedRun, run: RunSeries) -> Step:
         found = timing(run)
         seconds = found.median if found and not isinstance(run.end, RunFailed) else None
-        before = self._best[1] if self._best else None
+        before = self.best[1] if self.best else None
         ratio = before / seconds if before and seconds else None
         # The first GPU rung is kept in any case: the rungs after it are about the GPU.
         kept = seconds is not None and (ratio is None or ratio >= 1 - NOISE or rung.name == "script-gpu")
         if kept and seconds is not None:
-            self._best = planned.job, seconds
+            self.best = planned.job, seconds
         first = self.steps[0].seconds if self.steps else seconds
         step = Step(
             rung=rung,
@@ -180,6 +196,25 @@ class Ladder:
         )
         self.steps.append(step)
         return step
+
+
+def rung_of(part: str) -> Rung:
+    """The rung that a run's part names. Raises ValueError when it names none."""
+    name = part.removeprefix(PART)
+    for rung in RUNGS:
+        if part.startswith(PART) and rung.name == name:
+            return rung
+    raise ValueError(f"{part!r} names no rung")
+
+
+def climbed(runs: Iterable[RunSeries]) -> list[Step]:
+    """The ladder that ended runs make, live or recorded; runs that are no rungs are passed over."""
+    climb = _Climb()
+    for run in runs:
+        part = run.started.part
+        if run.end is not None and part in {PART + rung.name for rung in RUNGS}:
+            climb.take(rung_of(part), PlannedRun(run.job, run.device.name, part), run)
+    return climb.steps
 
 
 def _words(rung: Rung, ratio: float | None, run: RunSeries) -> str:

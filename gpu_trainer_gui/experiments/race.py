@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import msgspec
 
 from gpu_trainer_gui.runs.job import TrainingJob, check_for_devices
@@ -10,10 +13,19 @@ from gpu_trainer_gui.runs.verdict import Verdict, judge, timing
 
 
 class PlannedRun(msgspec.Struct, frozen=True):
-    """One run to make: a job on a device named as torch does."""
+    """One run to make: a job on a device named as torch does, as which part of which experiment."""
 
     job: TrainingJob
     device: str
+    part: str = ""
+
+
+class Experiment(Protocol):
+    """Plans runs one after another; each is told how the one before turned out."""
+
+    def __iter__(self) -> Iterator[PlannedRun]: ...
+
+    def took(self, planned: PlannedRun, run: RunSeries) -> object: ...
 
 
 def plan(job: TrainingJob, devices: list[str]) -> list[PlannedRun]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Literal
 
@@ -22,6 +22,8 @@ VALUES: dict[str, tuple[float, ...]] = {
     "train_images": (250, 500, 1000, 2000, 5000, 10_000),
 }
 EPOCHS = 2
+PART = "sweep/"
+"""What the part of every run of a sweep begins with; the axis follows."""
 BUDGET_SECONDS = 240.0
 # Doubling the value beyond the knee brings less than this share of more speed.
 KNEE_GAIN = 0.15
@@ -96,7 +98,7 @@ class Sweep:
                     self._ended.add(device)
                     self.skipped.append(f"{device}: {self.axis} {value:g} and beyond would take longer than is left")
                     continue
-                yield PlannedRun(adapted(self._at(value), device)[0], device)
+                yield PlannedRun(adapted(self._at(value), device)[0], device, PART + self.axis)
 
     def _expected(self, device: str, value: float) -> float:
         """Seconds that the next point will about take, judged from the last one: at worst in proportion, squared for
@@ -109,27 +111,47 @@ class Sweep:
 
     def took(self, planned: PlannedRun, run: RunSeries) -> Point:
         """Take the outcome of the point just trained."""
-        value = float(getattr(planned.job, self.axis))
-        found = timing(run)
-        failure = run.end if isinstance(run.end, RunFailed) else None
-        if failure and failure.kind == "out_of_memory" and self.axis != "batch_size":
+        point = _point(self.axis, run)
+        if isinstance(run.end, RunFailed) and run.end.kind == "out_of_memory" and self.axis != "batch_size":
             self._ended.add(planned.device)
-        self._last[planned.device] = value, run.last_at
-        point = Point(
-            value=value,
-            device=planned.device,
-            images_per_second=found.images_per_second if found and not failure else None,
-            median_epoch_seconds=found.median if found and not failure else None,
-            peak_memory_bytes=getattr(run.end, "peak_memory_bytes", None),
-            accuracy=run.accuracy,
-            problem=failure.message if failure else "",
-        )
+        self._last[planned.device] = point.value, run.last_at
         self.points.append(point)
         return point
 
     def curve(self, device: str) -> list[Point]:
         """The device's points by rising value."""
-        return sorted((point for point in self.points if point.device == device), key=lambda point: point.value)
+        return curve(self.points, device)
+
+
+def _point(axis: str, run: RunSeries) -> Point:
+    found = timing(run)
+    failure = run.end if isinstance(run.end, RunFailed) else None
+    return Point(
+        value=float(getattr(run.job, axis)),
+        device=run.device.name,
+        images_per_second=found.images_per_second if found and not failure else None,
+        median_epoch_seconds=found.median if found and not failure else None,
+        peak_memory_bytes=getattr(run.end, "peak_memory_bytes", None),
+        accuracy=run.accuracy,
+        problem=failure.message if failure else "",
+    )
+
+
+def swept(runs: Iterable[RunSeries]) -> tuple[str | None, list[Point]]:
+    """The axis and the points that ended runs make, live or recorded; runs of no sweep are passed over."""
+    axis: str | None = None
+    points = []
+    for run in runs:
+        name = run.started.part.removeprefix(PART)
+        if run.end is not None and run.started.part.startswith(PART) and name in VALUES and axis in (None, name):
+            axis = name
+            points.append(_point(name, run))
+    return axis, points
+
+
+def curve(points: Iterable[Point], device: str) -> list[Point]:
+    """One device's points by rising value."""
+    return sorted((point for point in points if point.device == device), key=lambda point: point.value)
 
 
 def crossover(slow: list[Point], fast: list[Point]) -> float | None:

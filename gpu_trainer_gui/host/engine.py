@@ -25,8 +25,11 @@ class Engine(Protocol):
     def ready(self) -> Iterator[AnyEvent]:
         """Start what is needed; the last event is WorkerReady. Raises EngineLostError."""
 
-    def run(self, job: TrainingJob, device: str) -> Iterator[AnyEvent]:
-        """Train; the last event is RunFinished or RunFailed, and nothing is raised."""
+    def run(self, job: TrainingJob, device: str, part: str = "") -> Iterator[AnyEvent]:
+        """Train; the last event is RunFinished or RunFailed, and nothing is raised.
+
+        ``part`` names the run's part in an experiment, for RunStarted.
+        """
 
     def ask(self, command: AnyCommand) -> Iterator[AnyEvent]:
         """Any other command; the last event is CommandDone, and nothing is raised."""

@@ -43,7 +43,7 @@ class InProcess:
                     self.found = event
                 yield event
 
-    def run(self, job: TrainingJob, device: str) -> Iterator[AnyEvent]:
+    def run(self, job: TrainingJob, device: str, part: str = "") -> Iterator[AnyEvent]:
         try:
             kept, found = self._warm()
         except EngineLostError as error:
@@ -58,7 +58,7 @@ class InProcess:
                 yield RunFailed(kind="no_device", message=str(error))
                 return
             kept.clear_stop()
-            events = train.run(job, target, found.environment, kept)
+            events = train.run(job, target, found.environment, kept, part)
             yield from alternating(events) if self._alternate else events
 
     def ask(self, command: AnyCommand) -> Iterator[AnyEvent]:

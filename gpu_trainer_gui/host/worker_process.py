@@ -72,11 +72,11 @@ class WorkerProcess:
         with self._turn:
             yield from self._ready()
 
-    def run(self, job: TrainingJob, device: str) -> Iterator[AnyEvent]:
+    def run(self, job: TrainingJob, device: str, part: str = "") -> Iterator[AnyEvent]:
         with self._turn:
             try:
                 yield from self._started_again()
-                for event in self._answers(Run(job=job, device=device, alternate=self._alternate)):
+                for event in self._answers(Run(job=job, device=device, part=part, alternate=self._alternate)):
                     yield event
                     if isinstance(event, RunFinished | RunFailed):
                         return

@@ -34,12 +34,16 @@ class WorkerReady(Event, frozen=True, kw_only=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
-    """The first event of a run on one device. ``started`` is the wall clock, seconds since 1970 UTC."""
+    """The first event of a run on one device. ``started`` is the wall clock, seconds since 1970 UTC.
+
+    ``part`` says which part of which experiment it is, as in "ladder/graph"; empty in a race.
+    """
 
     job: TrainingJob
     device: Device
     environment: Environment
     started: float
+    part: str = ""
     schema: int = SCHEMA
 
 
@@ -341,6 +345,7 @@ class Run(Command, frozen=True, kw_only=True):
 
     job: TrainingJob
     device: str
+    part: str = ""
     alternate: bool = False
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, QThread, Signal, Slot
 
-from gpu_trainer_gui.experiments.race import PlannedRun
+from gpu_trainer_gui.experiments.race import Experiment, PlannedRun
 from gpu_trainer_gui.host.engine import Engine
 from gpu_trainer_gui.runs.events import (
     AnyCommand,
@@ -29,6 +29,7 @@ from gpu_trainer_gui.runs.events import (
     RunFinished,
 )
 from gpu_trainer_gui.runs.recording import Recorder
+from gpu_trainer_gui.runs.series import Session
 
 _log = logging.getLogger(__name__)
 
@@ -148,14 +149,14 @@ class TrainingThread(StreamThread):
     def __init__(
         self,
         engine: Engine,
-        planned: Sequence[PlannedRun],
+        planned: Sequence[PlannedRun] | Experiment,
         record_to: Path | None = None,
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
         self.recording: Path | None = None
         self._engine = engine
-        self._planned = tuple(planned)
+        self._planned = planned
         self._record_to = record_to
         self._stopping = threading.Event()
         self._outcome = "done"
@@ -182,15 +183,22 @@ class TrainingThread(StreamThread):
                     yield Notice(kind="recording", text=f"The recording ends early: {recorder.error}")
 
     def _runs(self) -> Iterator[AnyEvent]:
+        # an experiment plans its next run from how the last one turned out
+        took = getattr(self._planned, "took", None)
         for planned in self._planned:
             if self._stopping.is_set():
                 break
-            for event in self._engine.run(planned.job, planned.device):
+            session = Session()
+            for event in self._engine.run(planned.job, planned.device, planned.part):
+                if took is not None:
+                    session.feed(event)
                 if self._stopping.is_set():
                     self._engine.stop()  # the wish may have come before the run could hear it
                 yield event
                 if isinstance(event, RunFailed):
                     self._outcome = "failed"
+            if took is not None and session.current is not None and not self._stopping.is_set():
+                took(planned, session.current)
         if self._stopping.is_set():
             self._outcome = "stopped"
 

@@ -1,8 +1,9 @@
 import pytest
 
-from gpu_trainer_gui.experiments.ladder import Ladder, limited
+from gpu_trainer_gui.experiments.ladder import Ladder, climbed, limited
 from gpu_trainer_gui.experiments.race import PlannedRun
 from gpu_trainer_gui.experiments.sweep import Sweep, crossover, knee
+from gpu_trainer_gui.experiments.sweep import swept as recorded
 from gpu_trainer_gui.runs.environment import Device, Environment
 from gpu_trainer_gui.runs.events import EpochDone, RunFailed, RunFinished, RunStarted
 from gpu_trainer_gui.runs.job import JobError, TrainingJob, problems, unsupported
@@ -14,7 +15,7 @@ HERE = Environment(program="test", python="3", system="here")
 def outcome(planned: PlannedRun, seconds: float | None, images: int = 1000) -> RunSeries:
     kind = planned.device.partition(":")[0]
     device = Device(name=planned.device, label=planned.device, kind=kind, usable=True)
-    session = Session.of([RunStarted(job=planned.job, device=device, environment=HERE, started=0.0)])
+    session = Session.of([RunStarted(job=planned.job, device=device, environment=HERE, started=0.0, part=planned.part)])
     if seconds is None:
         session.feed(RunFailed(kind="out_of_memory", message="the GPU's memory is full"))
     else:
@@ -123,3 +124,23 @@ def test_a_sweep_without_time_left_stops_and_can_be_resumed():
 def test_an_unknown_axis_is_refused():
     with pytest.raises(JobError, match="axis"):
         Sweep(TrainingJob(), "colour", ["cpu"])
+
+
+def test_a_recorded_ladder_is_judged_as_the_live_one_was():
+    ladder = Ladder(TrainingJob(), "cuda:0")
+    runs = []
+    for planned, seconds in zip(ladder, (8.0, 6.0, 1.0, 1.5, 0.5, 0.4, 0.6, 0.3, 0.05, None), strict=True):
+        runs.append(outcome(planned, seconds))
+        ladder.took(planned, runs[-1])
+    assert climbed(runs) == ladder.steps
+    assert climbed([outcome(PlannedRun(TrainingJob(), "cpu"), 1.0)]) == []
+
+
+def test_a_recorded_sweep_gives_the_live_points():
+    sweep = Sweep(TrainingJob(), "batch_size", ["cpu", "cuda:0"], values=(64, 128))
+    runs = []
+    for planned in sweep:
+        runs.append(outcome(planned, 64 / planned.job.batch_size))
+        sweep.took(planned, runs[-1])
+    assert recorded(runs) == ("batch_size", sweep.points)
+    assert recorded([outcome(PlannedRun(TrainingJob(), "cpu"), 1.0)]) == (None, [])
