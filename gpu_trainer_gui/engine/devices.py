@@ -9,31 +9,32 @@ is for the worker's host, which starts it again with ``--hide-gpus REASON``.
 from __future__ import annotations
 
 import os
-import queue
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 import msgspec
 import torch
 
+from gpu_trainer_gui.engine import memory
+from gpu_trainer_gui.engine.probe import training_step, within
 from gpu_trainer_gui.monitor import diagnosis, environment, host, nvml
 from gpu_trainer_gui.monitor.environment import TorchFacts
 from gpu_trainer_gui.runs.environment import Device, Environment
 from gpu_trainer_gui.runs.events import Progress, WorkerReady
 from gpu_trainer_gui.runs.job import JobError
 
-T = TypeVar("T")
 _TORCH = str(torch.__version__)
-PROBE_SECONDS = 60.0
+PROBE_SECONDS = 40.0
 """A first step may take this long: drivers translate kernels for cards that came after the torch."""
-PROBES_SECONDS = 120.0
-"""All devices together; once one hangs the others of its kind mostly do too."""
+DRIVER_SECONDS = 10.0
+LOOK_SECONDS = 70.0
+"""All together, so that the worker answers before its host gives it up; a card tried later gets the least."""
+LEAST_SECONDS = 2.0
 
 
 _Report = Callable[[str, float, float | None], Progress]
@@ -41,10 +42,11 @@ _Report = Callable[[str, float, float | None], Progress]
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How a probe went: its seconds, or the error's text."""
+    """How a probe went: its seconds, and the error's text; ``hangs`` when it never came to an end."""
 
     seconds: float
     error: str = ""
+    hangs: bool = False
 
 
 def look(hide_gpus: str = "") -> Iterator[Progress | WorkerReady]:
@@ -53,17 +55,17 @@ def look(hide_gpus: str = "") -> Iterator[Progress | WorkerReady]:
     With ``hide_gpus``, a reason in words, no GPU is touched.
     """
     began = time.perf_counter()
-    deadline = began + PROBES_SECONDS
+    deadline = began + LOOK_SECONDS
 
     def progress(what: str, done: float = 0, total: float | None = None) -> Progress:
         return Progress(at=time.perf_counter() - began, what=what, done=done, total=total, unit="s" if total else "")
 
     yield progress("Looking for devices")
-    cards = nvml.gpus()
-    error, candidates = "", list[Device]()
+    cards, error, candidates = nvml.Cards(), "", list[Device]()
     if not hide_gpus:
-        error, candidates = yield from _within(
-            _candidates, PROBE_SECONDS, lambda waited: progress("Asking for GPUs", waited, PROBE_SECONDS), _too_late
+        cards = yield from within(nvml.gpus, DRIVER_SECONDS, partial(progress, "Asking the driver"), _no_cards)
+        error, candidates = yield from within(
+            _candidates, PROBE_SECONDS, partial(progress, "Asking for GPUs"), _no_candidates
         )
     devices = yield from _tried([_cpu(), *candidates], progress, deadline)
     yield WorkerReady(
@@ -90,7 +92,11 @@ def _cpu() -> Device:
     return Device(name="cpu", label=host.cpu_name() or "CPU", kind="cpu", usable=True, memory_bytes=host.memory_bytes())
 
 
-def _too_late(seconds: float) -> tuple[str, list[Device]]:
+def _no_cards(seconds: float) -> nvml.Cards:
+    return nvml.Cards(fault="other", reason=f"the driver did not answer within {seconds:.0f} s")
+
+
+def _no_candidates(seconds: float) -> tuple[str, list[Device]]:
     return f"the driver did not answer within {seconds:.0f} s", []
 
 
@@ -177,7 +183,7 @@ def _tried(devices: list[Device], progress: _Report, deadline: float) -> Generat
 
 def _probed(name: str, progress: _Report, deadline: float) -> Generator[Progress, None, _Outcome]:
     """Try a device, with a sign of life each second."""
-    limit = max(5.0, min(PROBE_SECONDS, deadline - time.perf_counter()))
+    limit = min(PROBE_SECONDS, max(LEAST_SECONDS, deadline - time.perf_counter()))
 
     def timed() -> _Outcome:
         began = time.perf_counter()
@@ -186,56 +192,25 @@ def _probed(name: str, progress: _Report, deadline: float) -> Generator[Progress
             torch.optim.Adam([torch.zeros(1)])
             began = time.perf_counter()
             training_step(torch.device(name))
+            memory.release(torch.device(name))
         except Exception as error:
             return _Outcome(time.perf_counter() - began, f"{error}" or type(error).__name__)
         return _Outcome(time.perf_counter() - began)
 
     def late(seconds: float) -> _Outcome:
-        return _Outcome(seconds, f"a training step did not end within {seconds:.0f} s")
+        return _Outcome(seconds, f"a training step did not end within {seconds:.0f} s", hangs=True)
 
     yield progress(f"Trying {name}", 0, None)
-    return (yield from _within(timed, limit, lambda waited: progress(f"Trying {name}", waited, limit), late))
-
-
-def _within(
-    work: Callable[[], T], limit: float, waiting: Callable[[float], Progress], late: Callable[[float], T]
-) -> Generator[Progress, None, T]:
-    """What ``work`` returns, run in a thread of its own; ``late(limit)`` when that takes too long.
-
-    ``waiting(seconds so far)`` is yielded each second. A thread that came too late is left to itself.
-    """
-    answers: queue.SimpleQueue[T] = queue.SimpleQueue()
-    began = time.perf_counter()
-    threading.Thread(target=lambda: answers.put(work()), name="probe", daemon=True).start()
-    while (left := limit - (time.perf_counter() - began)) > 0:
-        try:
-            return answers.get(timeout=min(1.0, left))
-        except queue.Empty:
-            yield waiting(time.perf_counter() - began)
-    return late(limit)
-
-
-def training_step(device: torch.device) -> None:
-    """One step of a small convolutional network, forward, backward and update. Raises what the device raises."""
-    # no random numbers: a run's own must not be touched
-    images = torch.linspace(-1, 1, 8 * 8 * 8).reshape(8, 1, 8, 8).to(device)
-    labels = (torch.arange(8) % 2).to(device)
-    weight = torch.linspace(-0.1, 0.1, 4 * 9).reshape(4, 1, 3, 3).to(device).requires_grad_()
-    head = torch.linspace(-0.1, 0.1, 2 * 4 * 64).reshape(2, 4 * 64).to(device).requires_grad_()
-    optimiser = torch.optim.Adam([weight, head], lr=0.01)
-    features = torch.nn.functional.conv2d(images, weight, padding=1).relu().flatten(1)
-    loss = torch.nn.functional.cross_entropy(torch.nn.functional.linear(features, head), labels)
-    loss.backward()
-    optimiser.step()
-    if not bool(torch.isfinite(loss).item()) or not bool(torch.isfinite(head).all().item()):
-        raise RuntimeError("a training step gave numbers that are not finite")
+    return (yield from within(timed, limit, partial(progress, f"Trying {name}"), late))
 
 
 def _judged(device: Device, outcome: _Outcome) -> Device:
     """The device with what its probe showed."""
     if not outcome.error:
         return msgspec.structs.replace(device, probe_seconds=outcome.seconds)
-    codes = tuple(torch.cuda.get_arch_list()) if device.kind == "cuda" and torch.version.cuda else ()
+    # where the device hangs torch is asked nothing more
+    ask = device.kind == "cuda" and torch.version.cuda is not None and not outcome.hangs
+    codes = tuple(torch.cuda.get_arch_list()) if ask else ()
     unfit = diagnosis.unfit(device.compute_capability, codes, _TORCH)
     reason = diagnosis.trouble(outcome.error, unfit_because=unfit)
     return msgspec.structs.replace(device, usable=False, reason=reason, probe_seconds=outcome.seconds)

@@ -87,13 +87,13 @@ def _quota() -> float | None:
         folder = root / path.lstrip("/")
         # within a container the path is often that of the host; then the root is the container's own group
         for place in (folder, *folder.parents):
-            limits += [limit for limit in (_quota_of(place),) if limit is not None]
+            limits += [limit for limit in (quota_of(place),) if limit is not None]
             if place == root:
                 break
     return min(limits, default=None)
 
 
-def _quota_of(group: Path) -> float | None:
+def quota_of(group: Path) -> float | None:
     """The limit of one control group, in CPUs."""
     newer = ask(lambda: (group / "cpu.max").read_text(encoding="ascii").split())
     if newer is not None:
